@@ -404,6 +404,32 @@ def test_random_examples_of_the_planner_teach_the_form_and_not_the_meaning():
         Planner(robot="stand_in", examples="wrong")
 
 
+def test_the_planners_robot_has_few_scenes_and_others_in_evaluation():
+    def layouts(first, **options):
+        environment = Planner(robot="stand_in", **options)
+        drawn = set()
+        for seed in range(first, first + 200):
+            environment.reset(seed)
+            drawn.add(environment.layout)
+        return drawn
+
+    first = EVALUATION.start
+    assert layouts(0) == set(range(64)) and layouts(0, layouts=3) == {0, 1, 2}
+    assert layouts(first, layouts=3) == {first, first + 1, first + 2}
+    with pytest.raises(RecipeError, match="text.options.layouts: expected at least 1, got 0"):
+        Planner(robot="stand_in", layouts=0)
+
+
+def test_equal_instructions_in_a_layout_are_carried_out_once():
+    environment = Planner(robot="stand_in", layouts=1)
+    environment.robot = SharedRobot(CountingRobot())
+    call = call_message("instruct", json.dumps({"instruction": "go to the red mark"}))
+    for seed in (0, 1, 2):
+        environment.reset(seed)
+        assert environment.step(call).messages[0]["content"] == "done"
+    assert environment.robot.robot.plays == 1
+
+
 def test_a_simulated_arm_carries_out_a_plan_of_three():
     pytest.importorskip("mujoco")
     environment = Planner()

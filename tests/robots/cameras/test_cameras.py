@@ -168,7 +168,8 @@ def test_its_thread_ends_before_the_process_does(closed):
         "import atexit, threading; n = threading.active_count; atexit.register(lambda: "
         "print(n()))\n"
         "from sim_bridges.twins.realsense import RealSenseTwin\n"
-        f"twin = RealSenseTwin('001', (48, 64), 30.0, depth=True); {closed} and (twin.close(), print(n()))"
+        "twin = RealSenseTwin('001', (48, 64), 30.0, depth=True); "
+        f"{closed} and (twin.close(), print(n()))"
     )
     ran = subprocess.run([sys.executable, "-c", words], text=True, capture_output=True)
     assert ran.returncode == 0 and ran.stdout.split() == (["1", "1"] if closed else ["1"]), (
